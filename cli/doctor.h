@@ -9,10 +9,6 @@
 #include "engine/config/config.h"
 #include "kernels-deterministic/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Members of the JSON of a rank; further members are the columns that apply to it. */
 #define INVAR_RANKS_RANK                                                                           \
     "{rank int, wrong_bytes int, host~ text, cores~ int, threads~ int, gpu~ text, driver~ text,"   \
@@ -60,7 +56,4 @@ typedef struct invar_doctor_ranks_options {
 /* Compares all ranks, prints the result and returns the exit code. */
 int invar_doctor_ranks(const invar_doctor_ranks_options *options);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

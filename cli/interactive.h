@@ -11,10 +11,6 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Prints "invar: LINE" to stderr, escaped. `payload` is ignored. */
 void invar_interactive_print(void *payload, const char *line);
 
@@ -39,7 +35,4 @@ void invar_interactive_release(void);
 /* Returns the number of the first signal, or 0. */
 int invar_interactive_caught(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

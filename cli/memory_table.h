@@ -11,10 +11,6 @@
 #include "engine/run/memory_workload.h"
 #include "engine/run/run_dir/disk.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Prints the memory plan as a table. */
 invar_status invar_memory_table_show(const invar_memory_plan *plan) INVAR_MUST_USE;
 
@@ -44,7 +40,4 @@ json_t *invar_disk_json(const invar_disk *disk); /* returns null without checkpo
 /* Returns the resident items as [{"name": ..., "bytes": ...}, ...], or NULL without memory. */
 json_t *invar_memory_table_items(const invar_memory_plan *plan);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

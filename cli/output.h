@@ -16,10 +16,6 @@
 #include "base/file.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_output {
     FILE *stream;
     char path[INVAR_PATH_SIZE];
@@ -51,7 +47,4 @@ invar_status invar_output_replace(invar_output *out, const char *path,
  */
 invar_status invar_output_close(invar_output *out, invar_status status) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Returns the number of columns of an escaped string, which is its number of characters. */
 size_t invar_safe_text_width(const char *text, size_t bytes);
 
@@ -53,7 +49,4 @@ void invar_safe_text_time(char out[INVAR_SAFE_TEXT_TIME_SIZE], int64_t ns);
 /* Formats a duration in ns as "12s", "3m", "5h" or "8d". */
 void invar_safe_text_span(char out[INVAR_SAFE_TEXT_TIME_SIZE], int64_t ns);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Initialize with the number of columns. Release with invar_text_table_show or _free. */
 typedef struct invar_text_table {
     size_t columns;
@@ -62,7 +58,4 @@ invar_status invar_text_table_print(const invar_text_table *table, FILE *out, in
 invar_status invar_text_table_show(invar_text_table *table, FILE *out,
                                    invar_status status) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "ledger/store/ledger_row.h"
 #include "ledger/store/sql.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Position of the writer in its run. */
 typedef struct invar_ledger_position {
     int64_t run;              /* number of the run; 0 if none has begun */
@@ -138,7 +134,4 @@ void invar_ledger_step_root(invar_digest *out, const invar_digest *digests, cons
 /* SQL condition on a row f of the table finish: a signal ended the run before its planned end. */
 #define INVAR_LEDGER_STOPPED "(f.reason = 'stopped' OR f.exit_code IN (130, 143, 153))"
 
-#ifdef __cplusplus
-}
-#endif
 #endif

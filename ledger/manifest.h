@@ -14,10 +14,6 @@
 #include "base/status.h"
 #include "ledger/store/sql.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_MANIFEST_POINT_COLUMNS 12 /* columns of a point without the number of the manifest */
 #define INVAR_MANIFEST_POINT_NAMES                                                                 \
     "ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs"
@@ -39,7 +35,4 @@ invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql) I
 invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest,
                                         const invar_ledger_value *values) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

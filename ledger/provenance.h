@@ -24,10 +24,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_PROVENANCE_DIFF_BYTES 16777216 /* maximum size of the diff; the rest is cut off */
 
 typedef struct invar_provenance invar_provenance;
@@ -48,7 +44,4 @@ const invar_ledger_fact *invar_provenance_facts(size_t *count_out,
 const invar_ledger_object *invar_provenance_objects(size_t *count_out,
                                                     const invar_provenance *provenance);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

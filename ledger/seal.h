@@ -10,10 +10,6 @@
 
 #include "ledger/internal.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SEAL_BYTES 32
 
 /* Hashes over the entries [0, entries) of a run. */
@@ -43,7 +39,4 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
 invar_status invar_content_until(invar_digest *out, invar_ledger *ledger, int64_t run,
                                  int64_t entries) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

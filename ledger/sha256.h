@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SHA256_BYTES 32
 #define INVAR_SHA256_HEX_SIZE 65 /* hexadecimal digits and a NUL */
 
@@ -37,7 +33,4 @@ void invar_sha256_final(uint8_t out[INVAR_SHA256_BYTES], invar_sha256 *sha);
 /* Writes a digest as hexadecimal digits. */
 void invar_sha256_format(char out[INVAR_SHA256_HEX_SIZE], const uint8_t digest[INVAR_SHA256_BYTES]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

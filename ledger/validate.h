@@ -13,10 +13,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Checks a name: 1 to INVAR_LEDGER_NAME_BYTES bytes of UTF-8 without control characters. */
 invar_status invar_ledger_validate_name(const char *what, const char *name) INVAR_MUST_USE;
 
@@ -40,7 +36,4 @@ invar_status invar_ledger_validate_metrics(const invar_ledger_metric **order, co
 
 #define INVAR_LEDGER_VALIDATE_METRICS 4096
 
-#ifdef __cplusplus
-}
-#endif
 #endif

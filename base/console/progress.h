@@ -20,10 +20,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_progress_mode {
     INVAR_PROGRESS_MODE_AUTO, /* TERMINAL if the stream is one, else PLAIN */
     INVAR_PROGRESS_MODE_TERMINAL,
@@ -70,7 +66,4 @@ void invar_progress_expect(invar_progress *progress, double seconds);
 /* Shows the final state if there was an update, and frees the display. `progress` may be NULL. */
 void invar_progress_free(invar_progress *progress);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_SPELLING_SIZE 96 /* bytes of a word, with the NUL; longer words get no suggestion */
 
 /* A search for the nearest known word. */
@@ -40,7 +36,4 @@ void invar_spelling_offer(invar_spelling *spelling, const char *word);
 /* Returns the hint to append to a message; empty if no word is near. Borrowed from `spelling`. */
 const char *invar_spelling_hint(invar_spelling *spelling);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* True if the stream is a terminal on which a line can be overwritten (not TERM=dumb). */
 bool invar_term_live(FILE *stream);
 
@@ -37,7 +33,4 @@ typedef enum invar_term_style {
 /* Returns the escape sequence that switches to a style; empty if `color` is false. Static. */
 const char *invar_term_escape(bool color, invar_term_style style);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,10 +24,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Value of a member, and the end of a list of values. */
 typedef struct invar_result_value {
     enum {
@@ -121,7 +117,4 @@ invar_result_value invar_result_of_end(const invar_result_value *value);
                                                             INVAR_RESULT_4(cc, dd, ee, ff),        \
                                                             {0}})
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -16,10 +16,6 @@
 #include "cli/ledger/locate.h"
 #include "cli/ledger/row_output.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 extern const invar_cli_command invar_cmd_ledger_ls;
 extern const invar_cli_command invar_cmd_ledger_show;
 extern const invar_cli_command invar_cmd_ledger_query;
@@ -110,7 +106,4 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
 invar_status invar_run_row(json_t **out, invar_ledger *ledger, int64_t run,
                            const char *sql) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

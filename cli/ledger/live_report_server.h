@@ -17,10 +17,6 @@
 
 #include "cli/ledger/locate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_live_report_server invar_live_report_server;
 
 /*
@@ -32,7 +28,4 @@ invar_status invar_live_report_server_open(invar_live_report_server **out, const
                                            int64_t *port) INVAR_MUST_USE;
 void invar_live_report_server_close(invar_live_report_server *browser);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

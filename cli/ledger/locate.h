@@ -20,10 +20,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LOCATE_PATH_SIZE 4096
 
 /* A run and its ledger, open for reading. A zeroed struct is valid and closed. */
@@ -70,7 +66,4 @@ invar_status invar_locate_below(const char *folder,
 
 #define INVAR_LOCATE_RUNS "runs" /* folder in which RUN arguments are searched */
 
-#ifdef __cplusplus
-}
-#endif
 #endif

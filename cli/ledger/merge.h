@@ -9,10 +9,6 @@
 #include "base/status.h"
 #include "cli/ledger/locate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns a ledger that contains all runs, and the number of each run in it. If all runs are in the
  * same file, *out is the ledger of runs[0] and *owned_out is NULL. Otherwise the runs are copied,
@@ -22,7 +18,4 @@ extern "C" {
 invar_status invar_merge(invar_ledger **out, invar_ledger **owned_out, const invar_located *runs,
                          int count, int64_t *numbers) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

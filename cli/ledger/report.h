@@ -8,10 +8,6 @@
 
 #include "ledger/view/report/report.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Like invar_report_write, with the defaults of this program's recipe keys. Damaged samples are
  * reported on stderr and counted in *damaged_out.
@@ -26,7 +22,4 @@ invar_status invar_report_page(FILE *out, int64_t *damaged_out, const invar_repo
 invar_status invar_report_live(FILE *out, const invar_report_run *runs, size_t count,
                                bool page) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

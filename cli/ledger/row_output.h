@@ -19,10 +19,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_row_writer_format {
     INVAR_ROW_WRITER_FORMAT_TABLE, /* table for people, "none found" if there is no row */
     INVAR_ROW_WRITER_FORMAT_EXACT, /* table with all digits */
@@ -57,7 +53,4 @@ void invar_row_writer_free(invar_row_writer *rows); /* `rows` may be NULL */
 invar_status invar_json_row(json_t **out, const char *const *columns,
                             const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -8,10 +8,6 @@
 
 #include "ledger/view/diff/diff.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_diff_replay {
     const char *ledgers[2];  /* paths of the ledgers of A and B */
     const char *programs[2]; /* programs that execute A and B; NULL for the running program */
@@ -30,7 +26,4 @@ typedef struct invar_diff_replay {
 invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
                                     const invar_diff_replay *replay) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 #include "cli/memory_table.h"
 #include "engine/config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Members of the JSON. */
 #define INVAR_LAYOUTS_SAMPLERS                                                                     \
     "{gpus int, gpus_per_engine int, need int, items [" INVAR_MEMORY_ITEM "], sampling int,"       \
@@ -51,7 +47,4 @@ typedef struct invar_layouts_options {
 invar_status invar_layouts_show(bool *fits_out, const invar_config *config,
                                 const invar_layouts_options *options) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -11,10 +11,6 @@
 
 #include "base/json/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Adds the members "logprobs":[-0.5,...] and "bits":["bf000000",...] to an open object. The
  * numbers, read as double, are exactly the floats; values that are not finite are strings, "nan" or
@@ -28,7 +24,4 @@ void invar_logprobs_put(invar_json_text *line, const float *logp, int64_t count)
  */
 invar_status invar_logprobs_end(FILE *out, invar_json_text *line) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -10,10 +10,6 @@
 #include "engine/ranks/comm/link_test.h"
 #include "engine/ranks/layout/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_doctor_gpu_ranks {
     bool any;                         /* a rank has a GPU */
     invar_layout_transport transport; /* transport that a run would choose */
@@ -27,7 +23,4 @@ typedef struct invar_doctor_gpu_ranks {
 invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
                                          bool present, const invar_config *config) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

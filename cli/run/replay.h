@@ -11,10 +11,6 @@
 #include "engine/config/config.h"
 #include "engine/run/replay/replay.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * A replay and everything that it borrows from. Zero-initialize before use. Release with
  * invar_replay_context_close, also after a failure.
@@ -66,7 +62,4 @@ int invar_replay_exit(invar_status status, int code);
 /* Releases the context. A failure to remove the scratch folder is reported on stderr only. */
 void invar_replay_context_close(invar_replay_context *context);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -9,10 +9,6 @@
 #include "engine/config/config.h"
 #include "engine/run/context/run_context.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * If `run` is given and `load` is not, sets `load` to the newest checkpoints of that run. Returns
  * INVAR_E_NOTFOUND if the run has none.
@@ -33,7 +29,4 @@ void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_conte
  */
 void invar_weights_hint(const invar_config *config, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

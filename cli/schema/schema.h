@@ -13,10 +13,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /*
  * Returns the name of a schema, such as "train", "ledger-show" or "recipe"; NULL after the last
  * one.
@@ -32,7 +28,4 @@ invar_status invar_schema_write(FILE *out, const char *name) INVAR_MUST_USE;
 /* Runs `invar help --schema [NAME]`: prints a schema, or the list of all. Returns an exit code. */
 int invar_schema_help(int argc, char **argv);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_ledger_file_kind {
     INVAR_LEDGER_FILE_KIND_MISSING,
     INVAR_LEDGER_FILE_KIND_EMPTY,
@@ -89,7 +85,4 @@ void invar_ledger_file_remove_lock(const char *path);
 /* Syncs the folder of `path`, so that a new name in it survives the loss of power. */
 invar_status invar_ledger_file_sync_folder(const char *path) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -29,10 +29,6 @@
 #include "ledger/ledger.h"
 #include "ledger/store/sql.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The tables with rows of runs, in the order in which they are hashed; not entry and pruned. */
 typedef enum invar_ledger_table {
     INVAR_LEDGER_TABLE_RUN,
@@ -174,7 +170,4 @@ invar_status invar_ledger_row_check(const invar_ledger_stored_row *row,
 void invar_ledger_row_describe(char *out, size_t size, invar_ledger_table table,
                                const invar_ledger_value *row);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

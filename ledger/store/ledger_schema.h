@@ -14,10 +14,6 @@
 #include "base/status.h"
 #include "ledger/store/sql.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_LEDGER_SCHEMA_APPLICATION 0x496E7672 /* "Invr": PRAGMA application_id */
 
 /* The scripts of schema/, one per version: "1.sql", "2.sql", ... */
@@ -48,7 +44,4 @@ invar_status invar_ledger_schema_known(bool *out, invar_sql *sql, int version) I
  */
 invar_status invar_ledger_schema_complete(invar_sql *sql) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

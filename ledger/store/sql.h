@@ -19,10 +19,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_sql invar_sql;           /* a connection */
 typedef struct invar_sql_stmt invar_sql_stmt; /* a prepared statement */
 
@@ -166,7 +162,4 @@ void invar_sql_unguard(invar_sql *sql);
 /* Copies the database, as it is at the time of the call, to a new or empty file. */
 invar_status invar_sql_copy(invar_sql *sql, const char *path) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define INVAR_TRIAGE_RULES 32         /* capacity; larger than the number of rules */
 #define INVAR_TRIAGE_PREFIX "triage-" /* prefix of a named query that is a rule */
 
@@ -67,7 +63,4 @@ const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
 invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run,
                               bool written) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

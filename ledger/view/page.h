@@ -19,10 +19,6 @@
 #include "base/embedded.h"
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The first bytes of a page, by which an output file is recognized: INVAR_PAGE_MARK("report"). */
 #define INVAR_PAGE_MARK(name) "<!DOCTYPE html>\n<!-- " name ".html - the page of `invar "
 
@@ -36,7 +32,4 @@ invar_status invar_page_write(FILE *out, const invar_embedded *files, const json
 /* Writes the JSON as a page contains it, without the page. */
 invar_status invar_page_write_data(FILE *out, const json_t *data) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

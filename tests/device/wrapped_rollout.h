@@ -8,10 +8,6 @@
 
 #include "engine/sample/rollout/rollout.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef invar_status (*progress_fn)(void *payload, int64_t samples_done, int64_t tokens_done);
 
 invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
@@ -21,7 +17,4 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
                                       int64_t count, const invar_sampling_params *sampling,
                                       progress_fn on_progress, void *payload);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -28,10 +28,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum invar_diff_verdict {
     INVAR_DIFF_VERDICT_IDENTICAL,        /* equal in all common steps */
     INVAR_DIFF_VERDICT_DIFFERENT,        /* bits differ, and so do inputs or program */
@@ -246,7 +242,4 @@ invar_status invar_diff_json(FILE *stream, const invar_diff *diff) INVAR_MUST_US
 /* Writes the diff as one self-contained HTML page; lists are cut after 2000 rows. */
 invar_status invar_diff_html(FILE *stream, const invar_diff *diff) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

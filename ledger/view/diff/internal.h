@@ -20,10 +20,6 @@
 #include "ledger/store/sql.h"
 #include "ledger/view/diff/diff.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- memory of a diff, which invar_diff_free frees as a whole -------------------------------- */
 
 /*
@@ -164,7 +160,4 @@ json_t *invar_diff_object(const invar_diff *diff);
 /* Writes the distance of two values, such as "12 ulp (fp32)"; empty if there is no distance. */
 void invar_diff_distance(char out[INVAR_NUMBER_SIZE], const invar_diff_metric *metric);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The first bytes of an exported file, by which an output file is recognized. */
 #define INVAR_EXPORT_CSV_MARK "step,segment,name,value,bits\r\n"
 #define INVAR_EXPORT_JSONL_MARK "{\"kind\":\"run\","
@@ -90,7 +86,4 @@ invar_status invar_tensorboard_writer_add(invar_tensorboard_writer *events,
 /* Closes the file; `events` may be NULL. */
 void invar_tensorboard_writer_close(invar_tensorboard_writer *events);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -15,10 +15,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct invar_export_run {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     char uuid[INVAR_LEDGER_UUID_SIZE];
@@ -57,7 +53,4 @@ invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
                                   const invar_export_range *range, invar_export_scalar_fn take,
                                   void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

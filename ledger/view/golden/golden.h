@@ -34,10 +34,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- the golden ------------------------------------------------------------------------------ */
 
 #define INVAR_GOLDEN_OPS 1024
@@ -231,7 +227,4 @@ invar_status invar_golden_check_output(const char *path) INVAR_MUST_USE;
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,
                                  const char *generator) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

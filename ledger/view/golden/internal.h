@@ -12,10 +12,6 @@
 #include "ledger/internal.h"
 #include "ledger/view/golden/golden.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* A growing text. Zero-initialize before use; the caller frees `data` with invar_free. */
@@ -122,7 +118,4 @@ invar_status invar_golden_manifest(int64_t *number_out, invar_digest *hash_out,
 /* *out = the digest in a column. Returns INVAR_E_CORRUPT if the value is not one. */
 invar_status invar_golden_blob(invar_digest *out, invar_sql_stmt *row, int column) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

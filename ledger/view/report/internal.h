@@ -20,10 +20,6 @@
 #include "ledger/store/sql.h"
 #include "ledger/view/report/report.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /*
@@ -104,7 +100,4 @@ invar_status invar_report_add_facts(json_t *facts, const invar_report_run *run, 
 invar_status invar_report_add_pair(json_t *pairs, const invar_report_run *runs,
                                    size_t index) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -19,10 +19,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Limits of a page. */
 #define INVAR_REPORT_POINTS 2000     /* points of a series */
 #define INVAR_REPORT_BUDGET 600000   /* points of all series together */
@@ -69,7 +65,4 @@ invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t 
 invar_status invar_report_mask(char **out, size_t *bytes_out, const char *text,
                                size_t bytes) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A kept sample. Release it with invar_texts_release. */
 typedef struct invar_texts_sample {
     json_t *members; /* the JSON object of docs/formats.md; NULL if the sample is damaged */
@@ -39,7 +35,4 @@ void invar_texts_release(invar_texts_sample *sample);
  */
 invar_status invar_texts_add(invar_ledger *ledger) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif

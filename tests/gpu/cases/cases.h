@@ -12,10 +12,6 @@
 
 #include "kernels-deterministic/fused_parts.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Header of a block of memory of the arguments; the bytes follow, aligned to INVAR_ALIGN. */
 typedef struct invar_case_block {
     struct invar_case_block *next;
@@ -190,7 +186,4 @@ invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
                               void *payload) INVAR_MUST_USE;
 
-#ifdef __cplusplus
-}
-#endif
 #endif
