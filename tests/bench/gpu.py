@@ -41,17 +41,17 @@ def print_row(row):
 
 
 def measure(invar, peer, *more):
-    """Prints rows as they arrive. Returns the rows and the exit code."""
+    """Measures all rows, then prints them. Returns the rows and the exit code."""
+    command = [model.peers_of(invar), "--device", "cuda", "--json", "--peer", peer, *more]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found = json.loads(ran.stdout)
     print(f"{'op':16} {'type':6} {'shape':24} {'us':>10} {'rate':>8} {'':8} {'bits':9} "
           f"{'peer us':>10} {'ratio':>7}  peer")
-    rows = []
-    command = [model.peers_of(invar), "--device", "cuda", "--json", "--peer", peer, *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ran:
-        for line in ran.stdout:
-            if line.startswith("    {"):
-                rows.append(json.loads(line.rstrip(",\n")))
-                print_row(rows[-1])
-    return rows, ran.returncode
+    for row in found["rows"]:
+        print_row(row)
+    if found.get("error"):
+        print(found["error"])
+    return found["rows"], ran.returncode
 
 
 def check_goals(rows):

@@ -16,11 +16,16 @@ static const invar_field *required_field; /* NULL if all calls are wrong */
 static int64_t right_calls;               /* number of further calls that are right */
 static int64_t n_faulty_calls;
 
-/* Returns the result that is changed. The arguments begin with the results of the op. */
+/* Returns the result that is changed, the first that the call has. */
 static const invar_tensor *result_of(const void *args)
 {
-    // expert ids must stay valid
-    return (const invar_tensor *)args + (faulty_op == INVAR_OP_MOE_ROUTE_FWD);
+    int count, skipped = faulty_op == INVAR_OP_MOE_ROUTE_FWD; // expert ids must stay valid
+    const invar_field *f = invar_op_fields(&count, faulty_op);
+
+    while (!invar_field_present(f, args) || skipped-- > 0)
+        f++;
+    INVAR_CHECK(f->kind == INVAR_FIELD_TENSOR && f->role != INVAR_FIELD_IN);
+    return invar_field_in(f, args);
 }
 
 static const invar_field *find_field(invar_op op, const char *name)

@@ -21,7 +21,7 @@ FILES = {
                          r'"# invar golden",\s+\.version = (\d+)'),
     "`# invar golden points`": ("ledger/view/golden/points_file.c",
                                 r'"# invar golden points",\s+\.version = (\d+)'),
-    "`INVAR_PACK_FORMAT`": ("engine/run/replay/pack_names.h",
+    "`INVAR_PACK_FORMAT`": ("engine/run/replay/pack.h",
                             r'#define INVAR_PACK_FORMAT "invar-pack (\d+)"'),
     "`invar-seal`": ("ledger/seal.c", r'"invar-seal (\d+) "'),
     "`# invar bisect`": ("bisect/state/state_internal.h", r'"# invar bisect (\d+)\\n"'),
