@@ -3,11 +3,15 @@
  *
  * The sections follow the life of a rollout: sample, score, learn, record, then evaluate and save;
  * run_step, run_rollout and invar_train_loop_run at their ends put them in order. Each step is in
- * the ledger before the next begins.
+ * the ledger before the next begins. Rank 0 alone writes files and calls plug-ins. Scoring and
+ * training compare their log-probs with those of the rollout (train_step.c): with the same weights
+ * and format, all must be equal.
  *
- * Invariants: all ranks take the same decisions, so whatever only one rank can know (a signal, the
- * clock, a failure) is exchanged before it is acted on. can_save_previous is true only while no
- * state has changed since the last step: a failure then still leaves a checkpoint of that step.
+ * Invariants: all ranks take the same decisions, so a signal or a time that only one rank knows is
+ * exchanged before it is acted on; a rank that fails leaves the loop, and its caller aborts the
+ * others. can_save_previous is true only while no state that a checkpoint contains has changed
+ * since the last step (invar_run_before_change): a failure then still leaves a checkpoint of that
+ * step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -55,7 +59,10 @@ static invar_status transfer_weights(invar_run_storage *storage, invar_run_model
     return invar_recorder_record_weight_sync(&storage->recorder, storage->position.step, &done);
 }
 
-/* Brings the sampling weights up to date, once per rollout. Call before anything is sampled. */
+/*
+ * Brings the sampling weights up to date, once per rollout: models->synced is the rollout for which
+ * that was done. Call before anything is sampled.
+ */
 static invar_status sync_weights(invar_run_storage *storage, invar_run_models *models)
 {
     invar_status status;
@@ -114,7 +121,10 @@ static invar_status sample_rollout(invar_train_loop *loop)
     return status;
 }
 
-/* Samples later rollouts, unless they are sampled together with the current one. */
+/*
+ * Samples tokens of later rollouts with the weights of this one: now, or in a thread while this
+ * rollout is trained on. There are none without a lag, or if they were sampled with the batch.
+ */
 static invar_status sample_later_rollouts(invar_run_storage *storage, invar_run_flow *flow)
 {
     if (flow->job->settings.sampling.ahead == INVAR_AHEAD_WITH_BATCH ||
@@ -125,7 +135,10 @@ static invar_status sample_later_rollouts(invar_run_storage *storage, invar_run_
     return end_phase(storage, invar_sample_source_prefetch(&flow->source));
 }
 
-/* On a sampling rank: reports its times for each training step made from its samples. */
+/*
+ * On a rank that only samples, instead of training: closes the times of each step, which rank 0
+ * collects, and counts steps and weight versions like the ranks that train.
+ */
 static invar_status report_sampling_times(invar_run_storage *storage)
 {
     int64_t steps = storage->job->settings.steps_per_rollout;
@@ -159,7 +172,10 @@ static invar_status score_rollout(invar_train_loop *loop)
 
 /* ---- learn ----------------------------------------------------------------------------------- */
 
-/* Asks the hook before the step, and sets the factor of the loss that it returned on rank 0. */
+/*
+ * Begins the plug-ins of the loss and the hook before the step, and sets the factor of the loss
+ * that the hook returned on rank 0.
+ */
 static invar_status call_step_hook(invar_step_report *report, invar_run_storage *storage,
                                    invar_run_flow *flow)
 {
@@ -348,7 +364,7 @@ static invar_status reset_optimizers(invar_run_storage *storage, invar_run_model
 static invar_status run_rollout(invar_train_loop *loop)
 {
     INVAR_TRY(invar_run_refresh_paths(&loop->storage));
-    INVAR_TRY(reset_optimizers(&loop->storage, &loop->models)); // a resumed run does so, too
+    INVAR_TRY(reset_optimizers(&loop->storage, &loop->models)); // at each rollout, if asked for
     INVAR_TRY(invar_run_save_rescue_point(&loop->storage, &loop->flow));
     INVAR_TRY(sample_rollout(loop));
     INVAR_TRY(sample_later_rollouts(&loop->storage, &loop->flow));
@@ -472,8 +488,8 @@ static invar_run_progress progress_of(const invar_run_storage *storage, int64_t 
 
 /*
  * Does what follows a rollout: joins asynchronous sampling, updates the reference, evaluates and
- * saves. A signal that arrives during the save takes effect after the next rollout, which is saved
- * again.
+ * saves. A signal that arrives during the save takes effect after the next rollout, and then that
+ * rollout is saved, too.
  */
 static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_t done)
 {
@@ -489,7 +505,8 @@ static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_
         INVAR_TRY(evaluate_sets(loop));
     invar_track_report_steps(loop->storage.track, loop->storage.position.step - 1);
     invar_run_clear_rescue_point(&loop->storage, &loop->flow);
-    loop->storage.can_save_previous = true; // another rank may have continued, and fail
+    // until all ranks have met, because another one may fail in what comes before
+    loop->storage.can_save_previous = true;
     INVAR_TRY(gather_signal(&signal, &loop->world, &loop->job));
     turn = invar_run_schedule_after(&loop->job.settings.run_schedule, &at, signal);
     if (!turn.save)
