@@ -33,7 +33,8 @@ struct invar_profiling_backend {
     const invar_backend *behind;
     invar_op_profiler meter; /* enabled while profiling is on */
     double begun, seconds;
-    const char *name; /* name, shape and start of the current call */
+    int depth; /* calls that have begun and not ended; copies inside an op belong to the op */
+    const char *name; /* name, shape and start of the outermost call */
     char shape[sizeof((invar_profile_row){0}.shape)];
     double call_begun;
     double idle; /* seconds of a synchronization with an idle device */
@@ -121,6 +122,8 @@ static void begin_call(invar_op_profiler *meter, const invar_device *dev,
     invar_profiling_backend *m = profiler_of(meter);
 
     (void)dev;
+    if (m->depth++ > 0)
+        return;
     m->name = call->name;
     m->shape[0] = '\0';
     if (call->args)
@@ -137,9 +140,12 @@ static void end_call(invar_op_profiler *meter, const invar_device *dev)
                                             {"zero", "zeros"}};
     invar_profiling_backend *m = profiler_of(meter);
     double idle = m->idle, seconds;
+    invar_error of_call = {0};
 
-    if (strcmp(m->name, "wait") == 0)
+    if (--m->depth > 0 || strcmp(m->name, "wait") == 0)
         return;
+    if (invar_error_last()->status != INVAR_OK)
+        invar_error_take(&of_call);
     if (strcmp(m->name, "get") == 0)
         idle = 0.0; // it has synchronized already
     else if (dev->backend->memory.synchronize(dev) != INVAR_OK)
@@ -149,6 +155,8 @@ static void end_call(invar_op_profiler *meter, const invar_device *dev)
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
         m->name = strcmp(m->name, copies[i][0]) == 0 ? copies[i][1] : m->name;
     add_time(m, m->name, m->shape, seconds > 0.0 ? seconds : 0.0);
+    if (of_call.status != INVAR_OK) // the error of the call, which has failed already
+        invar_error_put(&of_call);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -492,23 +492,34 @@ static invar_status write_members(report_bundle *b, const settings *s)
     " note text? (why it is missing, or a part)}"
 #define RESULT "{file text, members [" MEMBER "]}"
 
+/* Returns a text in which other bytes than printable UTF-8 are \xNN. */
+static json_t *escaped_json(const char *text)
+{
+    char escaped[4 * INVAR_PATH_SIZE + 1];
+
+    invar_text_escape(escaped, sizeof escaped, text, strlen(text));
+    return json_string(escaped);
+}
+
 static json_t *member_json(const void *item)
 {
     const report_member *m = item;
 
     return INVAR_RESULT(MEMBER, m->name, m->about, m->bytes,
-                        m->note[0] ? invar_result_line(m->note) : json_null());
+                        m->note[0] ? escaped_json(m->note) : json_null());
 }
 
 static invar_status print_result(const report_bundle *b, const settings *s)
 {
     if (s->json) {
         json_t *result = INVAR_RESULT(
-            RESULT, invar_result_line(b->path),
+            RESULT, escaped_json(b->path),
             invar_result_list(b->members, (size_t)b->count, sizeof *b->members, member_json));
         bool written = json_dumpf(result, stdout, 0) == 0 && putchar('\n') != EOF;
         json_decref(result);
-        return written ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
+        return written || ferror(stdout)
+                   ? INVAR_OK // main reports a failure of standard output
+                   : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
     }
     print_members(stdout, b);
     fputs("\nwritten   ", stdout);

@@ -292,7 +292,9 @@ static invar_status check_folders(const invar_run_context *s, const invar_model_
     if (!dir[0] || specs->samples_alone || begins_at_reference(s))
         return INVAR_OK;
     status = invar_hf_check_weights(dir); // weights are never initialized at random instead
-    return invar_error_advise(status, status, "or name weights for this model with ref-load");
+    return status == INVAR_OK
+               ? INVAR_OK
+               : invar_error_advise(status, status, "or name weights for this model with ref-load");
 }
 
 invar_model_specs invar_run_context_model_specs(const invar_run_context *s, unsigned wants)

@@ -143,7 +143,8 @@ static int64_t client_number(const invar_completion_request *request)
 static invar_status copy_tokens(void **out, const void *from, int64_t count, size_t size)
 {
     INVAR_TRY(invar_alloc(out, (size_t)count, size, "tokens of a call"));
-    memcpy(*out, from, (size_t)count * size);
+    if (count > 0) // `from` may be NULL if there are none
+        memcpy(*out, from, (size_t)count * size);
     return INVAR_OK;
 }
 
