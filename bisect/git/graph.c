@@ -15,7 +15,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_COMMITS (1 << 28)
-#define INITIAL_SIZE 2048 /* of the hash table, which requires a power of two */
+#define INITIAL_SIZE 2048 /* a power of two, which the hash table requires */
 
 enum {
     MARK_A = 1,

@@ -74,14 +74,15 @@ static void print_command(FILE *out, const char *command, int64_t step, const se
 /* Reads the folder of the run's model. */
 static invar_status find_model(settings *s, const invar_located *at)
 {
+    const char *model;
     json_t *row;
 
     INVAR_TRY(invar_run_row(&row, at->ledger, at->run.run,
                             "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
                             "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1"));
-    if (row && json_string_length(json_object_get(row, "value")) < sizeof s->model)
-        (void)snprintf(s->model, sizeof s->model, "%s",
-                       json_string_value(json_object_get(row, "value")));
+    model = json_string_value(json_object_get(row, "value")); // NULL without a row, or if no text
+    if (model && strlen(model) < sizeof s->model)
+        (void)snprintf(s->model, sizeof s->model, "%s", model);
     json_decref(row);
     return INVAR_OK;
 }
